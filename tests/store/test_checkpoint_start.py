@@ -623,8 +623,8 @@ def test_one_is_due_earlier_on_a_log_that_stands_still() -> None:
 
 @pytest.mark.parametrize("step_ms", [7, 60_000])
 def test_checkpoints_take_a_tenth_of_the_time_at_most(step_ms: int) -> None:
-    """One that took long since millions of entries are in memory is not followed at once, however fast the log grows; but after five seconds
-    at the latest, or a start would read all that came meanwhile."""
+    """One that took long since millions of entries are in memory is not followed at once, however fast the log grows; but after five
+    seconds at the latest, or a start would read all that came meanwhile."""
     rig = Rig(size=65536, hot_bytes=0, limits=Limits(entry_segment=8, checkpoint_bytes=10_000))
     rig.store.restored()
     core = queue_of(rig)

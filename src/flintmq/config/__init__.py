@@ -278,8 +278,8 @@ class Limits(ClusterLimits, DataplaneLimits, EnginesLimits, HttpLimits, MovesLim
     log_soon_bytes: int = 256 * KIB
     # bytes of the message log (or of the index log, when entries come and go) between two checkpoints at least, and a hundred times as
     # many as the last one took; a quarter of both once nobody writes for two seconds. The time between two is ten times what the last one
-    # took, five seconds at most, since with millions of entries in memory each looks at all of them. A start after a crash reads about so much of the
-    # log. With less, checkpoints would be more than a hundredth of all bytes written
+    # took, five seconds at most, since with millions of entries in memory each looks at all of them. A start after a crash reads about so
+    # much of the log. With less, checkpoints would be more than a hundredth of all bytes written
     checkpoint_bytes: int = 32 * MIB
     # entries of a segment, which leave memory together when all of them are cold (the first two of a queue have 2 and 16). At most
     # 1,365, eight pages: fewer make more runs in the index log and more segments in memory
